@@ -319,19 +319,19 @@ def _checked(
     trained, unread = trained_texts(args.checkpoint)
     seen = findings(recording, info, ends, trained)
     seen += [Finding(LOOK, unread)] if unread else []
-    asker = Asker(policy, recording)
-    hypotheses = all_of(recording, info.action_space, info.chunk_length, info.state_middle)
+    used = ["main", *(["wrist"] if info.cameras == 2 else []), *info.camera_roles]
+    asker = Asker(policy, recording.seen_by(used))
+    hypotheses = all_of(asker.recording, info.action_space, info.chunk_length, info.state_middle)
 
     def shown(text: str, done: int, total: int) -> None:
         progress.update("check", text, done, total)
 
     with user_errors(PolicyRefused):
         diagnosis = Search(asker, hypotheses, args.budget, shown).run()
-        used = ["main", *(["wrist"] if info.cameras == 2 else []), *info.camera_roles]
         sensitive = sensitivities(asker, used)
         return CheckReport(
             args.checkpoint, recording, info, tuple(seen), diagnosis, tuple(sensitive),
-            figures(asker, diagnosis),
+            figures(asker, diagnosis), spec.adaptation,
         )  # fmt: skip
 
 
@@ -382,16 +382,15 @@ def _show(report: CheckReport) -> None:
 
 
 def _write(path: Path, report: CheckReport, robot: Mapping[str, Any]) -> None:
-    """Write the repair as a parameter file of the policy node. UserError: there is none, or the
-    robot's file has another value of it."""
+    """Write the repair as a parameter file of the policy node, to be given behind the robot's own.
+    UserError: there is none."""
     parameters = report.parameters
     if not parameters:
         raise UserError(f"--write {path}: there is no parameter to set")
-    if both := [name for name in parameters if name in robot]:
-        raise UserError(f"--write {path}: the robot's file has {both[0]} already: put them together"
-                        " by hand")  # fmt: skip
     import yaml
 
     content = {"policy": {"ros__parameters": parameters}}
     head = f"# {report.checkpoint} on {report.recording.name}: `vla-ros check`\n"
+    if anew := [name for name in parameters if name in robot]:
+        head += f"# behind the robot's own file, which has {', '.join(anew)} already\n"
     path.write_text(head + yaml.safe_dump(content, sort_keys=True), encoding="utf-8")

@@ -73,6 +73,22 @@ class ImageAdaptation:
         out = _brightened(out, 1.0 / self.gamma)
         return np.ascontiguousarray(out[..., ::-1] if self.colors == "bgr" else out)
 
+    def then(self, other: ImageAdaptation) -> ImageAdaptation:
+        """Both, one after the other, as one. ValueError: no single one does the same."""
+        if _AS_IT_IS in (self, other):
+            return other if self == _AS_IT_IS else self
+        if self.fit != "as_is" and (other.crop != 1.0 or other.rotate % 180):
+            raise ValueError("an image that was made a square is neither cut nor turned by others")
+        turned = -other.rotate if self.mirror else other.rotate
+        return ImageAdaptation(
+            "bgr" if (self.colors == "bgr") != (other.colors == "bgr") else "rgb",
+            self.gamma * other.gamma,
+            (self.rotate + turned) % 360,
+            self.mirror != other.mirror,
+            self.crop * other.crop,
+            other.fit if self.fit == "as_is" else self.fit,
+        )
+
 
 _AS_IT_IS: Final = ImageAdaptation()
 
@@ -154,6 +170,29 @@ class ValueAdaptation:
             out = out + np.array(self.offset)
         return out
 
+    def then(self, other: ValueAdaptation) -> ValueAdaptation:
+        """Both, one after the other, as one: :meth:`apply` of it is that of both."""
+        if not (self.order or self.factor or self.offset):
+            return other
+        if not (other.order or other.factor or other.offset):
+            return self
+        mine = max(len(self.order), len(self.factor), len(self.offset))
+        theirs = max(len(other.order), len(other.factor), len(other.offset))
+        between = max(mine, theirs, *(i + 1 for i in other.order)) if not self.order else mine
+        picked = other.order or tuple(range(between))
+        first = [(_at(self.factor, i, 1.0), _at(self.offset, i, 0.0)) for i in picked]
+        order = tuple(self.order[i] for i in picked) if self.order else other.order
+        seconds = [
+            (_at(other.factor, i, 1.0), _at(other.offset, i, 0.0)) for i in range(len(picked))
+        ]
+        factor = tuple(a * c for (a, _), (c, _) in zip(first, seconds, strict=True))
+        offset = tuple(b * c + d for (_, b), (c, d) in zip(first, seconds, strict=True))
+        return ValueAdaptation(
+            order,
+            factor if any(one != 1.0 for one in factor) else (),
+            offset if any(one != 0.0 for one in offset) else (),
+        )
+
     def undo(self, values: Floats) -> Floats:
         """What :meth:`apply` made ``values`` of. ValueError: its order leaves some out."""
         out = np.asarray(values, np.float64)
@@ -166,6 +205,11 @@ class ValueAdaptation:
         if sorted(self.order) != list(range(len(self.order))):
             raise ValueError(f"order {list(self.order)} leaves values out: it cannot be undone")
         return out[..., list(np.argsort(self.order))]
+
+
+def _at(values: Sequence[float], i: int, default: float) -> float:
+    """Number ``i`` of values, of which one stands for all, and none for the default."""
+    return default if not values else values[0 if len(values) == 1 else i]
 
 
 def rotation_of(turn: str) -> Floats:
@@ -208,6 +252,19 @@ class ActionAdaptation:
         """The robot's actions [..., D] of the policy's."""
         return _turned(self.values.apply(actions), space, rotation_of(self.turn))
 
+    def then(self, other: ActionAdaptation) -> ActionAdaptation:
+        """Both, one after the other, as one. ValueError: no single one does the same."""
+        if self.turn == "none":
+            return ActionAdaptation(self.values.then(other.values), other.turn)
+        if other.values != ValueAdaptation():
+            raise ValueError("values of a frame that was turned are not changed by others")
+        if other.turn == "none":
+            return self
+        if self.turn[0] != other.turn[0]:
+            raise ValueError("turns about two axes are not one")
+        angle = (int(self.turn[1:]) + int(other.turn[1:])) % 360
+        return ActionAdaptation(self.values, f"{self.turn[0]}{angle}" if angle else "none")
+
     def undo(self, actions: Floats, space: ActionSpace) -> Floats:
         """The policy's actions [..., D] of the robot's."""
         return self.values.undo(_turned(actions, space, rotation_of(self.turn).T))
@@ -242,6 +299,19 @@ class Adaptation:
         steps = self.images.get(role)
         return image if steps is None else steps.apply(image)
 
+    def then(self, other: Adaptation) -> Adaptation:
+        """Both as one, of observations and of actions first this one. ValueError."""
+        return Adaptation(
+            _images_then(self, other), self.state.then(other.state), self.action.then(other.action)
+        )
+
+    def around(self, inner: Adaptation) -> Adaptation:
+        """Both as one where ``inner`` is nearer to the policy: observations come through this one
+        first, actions last. ValueError."""
+        return Adaptation(
+            _images_then(self, inner), self.state.then(inner.state), inner.action.then(self.action)
+        )
+
     def parameters(self) -> dict[str, Any]:
         """The policy node's parameters that say it, by their names; what is as it is left out."""
         found: dict[str, Any] = {}
@@ -260,6 +330,12 @@ class Adaptation:
     def words(self) -> tuple[str, ...]:
         """The same as ``name=value``, as flags have it (:func:`adaptation_of_words`)."""
         return tuple(f"{name}={_word(value)}" for name, value in self.parameters().items())
+
+
+def _images_then(one: Adaptation, other: Adaptation) -> dict[str, ImageAdaptation]:
+    roles = [*one.images, *(role for role in other.images if role not in one.images)]
+    both = ((one.images.get(r, _AS_IT_IS), other.images.get(r, _AS_IT_IS)) for r in roles)
+    return {role: a.then(b) for role, (a, b) in zip(roles, both, strict=True)}
 
 
 #: Values of the parameters that mean "as it is", by the names behind cameras.ROLE.
@@ -298,6 +374,26 @@ def _values(values: Mapping[str, Any], what: str) -> ValueAdaptation:
         )
     except ValueError as error:
         raise ValueError(f"{what}_{error}") from None
+
+
+def changed(before: Adaptation, after: Adaptation) -> dict[str, Any]:
+    """The policy node's parameters that are to be set anew, with their values: of one that is as it
+    is from now on the value that says so."""
+    had, has = before.parameters(), after.parameters()
+    gone = {name: _neutral(name) for name in had if name not in has}
+    return {name: value for name, value in {**gone, **has}.items() if had.get(name) != value}
+
+
+def _neutral(name: str) -> Any:
+    if name.startswith("cameras."):
+        return IMAGE_DEFAULTS[name.rpartition(".")[2]]
+    return {"action_turn": "none"}.get(name, _NEUTRAL.get(name.rpartition("_")[2]))
+
+
+#: Lists that say nothing, by the ends of their names: ROS has no empty ones.
+_NEUTRAL: Final[Mapping[str, Any]] = MappingProxyType(
+    {"order": [-1], "factor": [1.0], "offset": [0.0]}
+)
 
 
 # In words, for flags and records

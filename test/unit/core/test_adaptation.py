@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vla_ros.core.action_space import END_EFFECTOR_DELTA, ActionKind, joints
 from vla_ros.core.adaptation import (
@@ -16,6 +18,7 @@ from vla_ros.core.adaptation import (
     ValueAdaptation,
     adaptation_of,
     adaptation_of_words,
+    changed,
     rotation_of,
 )
 
@@ -33,6 +36,83 @@ def test_an_image_comes_back(colors, rotate, mirror):
     assert np.array_equal(steps.undo(there), IMAGE)
     changed = colors == "bgr" or rotate or mirror
     assert (there.shape != IMAGE.shape or not np.array_equal(there, IMAGE)) == bool(changed)
+
+
+def of_images():
+    return st.builds(
+        ImageAdaptation,
+        colors=st.sampled_from(COLORS),
+        rotate=st.sampled_from(QUARTERS),
+        mirror=st.booleans(),
+    )
+
+
+def of_values(count):
+    numbers = st.floats(-4, 4).map(lambda x: round(x, 3) or 1.0)
+    lists = st.one_of(st.just(()), numbers.map(lambda x: (x,)), st.tuples(*[numbers] * count))
+    orders = st.one_of(st.just(()), st.permutations(range(count)).map(tuple))
+    return st.builds(ValueAdaptation, orders, lists, lists)
+
+
+@given(of_images(), of_images())
+def test_two_changes_of_an_image_are_one(first, second):
+    both = second.apply(first.apply(IMAGE))
+    assert np.array_equal(first.then(second).apply(IMAGE), both)
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.tuples(of_values(n), of_values(n), st.just(n))))
+def test_two_changes_of_values_are_one(found):
+    first, second, count = found
+    values = RNG.normal(size=(3, count))
+    both = second.apply(first.apply(values))
+    assert np.allclose(first.then(second).apply(values), both)
+
+
+def test_values_that_the_first_leaves_out_stay_out():
+    first, second = ValueAdaptation((2, 0)), ValueAdaptation((), (2.0, 3.0))
+    values = np.array([1.0, 5.0, 7.0])
+    assert first.then(second).apply(values).tolist() == [14.0, 3.0]
+    picked = ValueAdaptation((), (2.0, 1.0, 1.0)).then(ValueAdaptation((2, 0)))
+    assert picked.apply(values).tolist() == [7.0, 2.0]
+
+
+TURNED = st.builds(ActionAdaptation, of_values(7), st.sampled_from(TURNS))
+
+
+@given(TURNED, TURNED)
+def test_two_changes_of_actions_are_one_or_none(first, second):
+    actions = RNG.normal(size=(3, 7))
+    both = second.apply(first.apply(actions, END_EFFECTOR_DELTA), END_EFFECTOR_DELTA)
+    try:
+        one = first.then(second)
+    except ValueError:
+        assert first.turn != "none"
+        return
+    assert np.allclose(one.apply(actions, END_EFFECTOR_DELTA), both)
+
+
+def test_a_fit_takes_no_cut_and_no_quarter_behind_it():
+    square = ImageAdaptation(fit="letterbox")
+    for other in (ImageAdaptation(crop=0.5), ImageAdaptation(rotate=90)):
+        with pytest.raises(ValueError, match="made a square"):
+            square.then(other)
+    assert square.then(ImageAdaptation(mirror=True)) == ImageAdaptation(
+        mirror=True, fit="letterbox"
+    )
+    assert ImageAdaptation(crop=0.5).then(square) == ImageAdaptation(crop=0.5, fit="letterbox")
+
+
+def test_what_is_to_be_set_anew_says_what_is_as_it_is_again():
+    bgr = Adaptation({"main": ImageAdaptation(colors="bgr")}, ValueAdaptation((), (-1.0, 1.0)))
+    back = bgr.then(bgr)
+    assert back == Adaptation({"main": ImageAdaptation()})
+    assert changed(bgr, back) == {"cameras.main.colors": "rgb", "state_factor": [1.0]}
+    assert changed(bgr, bgr) == {}
+    assert changed(Adaptation(), bgr) == bgr.parameters()
+    turned = Adaptation(action=ActionAdaptation(ValueAdaptation((1, 0)), "z90"))
+    assert changed(turned, Adaptation()) == {"action_order": [-1], "action_turn": "none"}
+    for name, value in changed(turned, Adaptation()).items():
+        assert not adaptation_of({name: value}, ()).parameters()
 
 
 def test_a_turn_is_counter_clockwise_and_a_mirror_exchanges_the_sides():

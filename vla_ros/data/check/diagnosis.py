@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_ros.core.adaptation import Adaptation, adaptation_of, changed
 from vla_ros.core.types import Floats
 from vla_ros.data.check.asking import STEPS, Asker, Judge, NoAnswer, mean
 from vla_ros.data.check.hypotheses import NONE, Answer, Hypothesis, Inputs
@@ -33,6 +34,7 @@ _TIE = (1.15, 0.01)  # two repairs are as good: factor and sum
 _SEMIFINALISTS, _FINALISTS = 12, 4
 _REFINED = ((0.5, 0.75, 1.3), (0.75, 0.87, 1.15), (0.93, 1.07))
 _BASES = 2
+_NOTHING = Adaptation()
 #: Error in some frames, the hypothesis, and the change of the answers that goes with it.
 Screened = tuple[float, Hypothesis, tuple[Hypothesis, ...]]
 
@@ -84,8 +86,12 @@ class Diagnosis:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Parameters of the policy node that repair it."""
-        return combined(self.named.chain) if self.named else {}
+        """Parameters of the policy node that repair it, of a robot that has set none."""
+        return self.parameters_of(_NOTHING)
+
+    def parameters_of(self, robot: Adaptation) -> dict[str, Any]:
+        """The same of a robot that has set some."""
+        return combined(self.named.chain, robot) if self.named else {}
 
     @property
     def margin(self) -> float:
@@ -103,20 +109,21 @@ def _noise(tried: Tried) -> float:
     return min(tried.floor, tried.error) if tried.error <= FITS else 0.0
 
 
-def combined(chain: Sequence[Hypothesis]) -> dict[str, Any]:
-    """Parameters of several repairs, one after the other; factors and offsets of the same values
-    are put together."""
-    out: dict[str, Any] = {}
+def combined(chain: Sequence[Hypothesis], robot: Adaptation = _NOTHING) -> dict[str, Any]:
+    """Parameters of the policy node that make several repairs, one after the other, of a robot
+    whose own parameters say ``robot``. Where none say them all, as many of the first as some do."""
+    made, whole = _NOTHING, robot
+    others: dict[str, Any] = {}
     for one in chain:
-        for name, value in one.parameters.items():
-            if name in out and name.endswith("_factor"):
-                value = [a * b for a, b in zip(out[name], value, strict=True)]
-            elif name in out and name.endswith("_offset"):
-                value = [a + b for a, b in zip(out[name], value, strict=True)]
-            elif name in out and name.endswith(".rotate"):
-                value = (out[name] + value) % 360
-            out[name] = value
-    return out
+        roles = [name.split(".")[1] for name in one.parameters if name.startswith("cameras.")]
+        mine = adaptation_of(one.parameters, roles)
+        try:
+            made = made.then(mine)
+            whole = made.around(robot)
+        except ValueError:
+            break
+        others |= {n: v for n, v in one.parameters.items() if n not in mine.parameters()}
+    return changed(robot, whole) | others
 
 
 @dataclass
@@ -160,7 +167,9 @@ class Search:
         rivals = sorted((t for t in self._tried.values() if t.chain), key=lambda t: t.error)
         ties: tuple[str, ...] = ()
         if best is not None:
-            ties = tuple(t.name for t in rivals if t is not best and self._tied(t, best, before))
+            named = {one.key for one in best.chain}
+            others = [t for t in rivals if not named <= {one.key for one in t.chain}]
+            ties = tuple(t.name for t in others if self._tied(t, best, before))
         return Diagnosis(
             before,
             best,

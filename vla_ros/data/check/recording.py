@@ -64,6 +64,14 @@ class Recording:
     def _same(self, row: int, other: int) -> bool:
         return 0 <= other < len(self.episodes) and self.episodes[other] == self.episodes[row]
 
+    def seen_by(self, roles: Sequence[str]) -> Recording:
+        """The recording with the images of these cameras alone."""
+        images = {
+            row: {role: one for role, one in shown.items() if role in roles}
+            for row, shown in self.images.items()
+        }
+        return replace(self, images=images)
+
     def only(self, count: int) -> Recording:
         """The recording with ``count`` of its chosen rows, spread evenly."""
         if count >= len(self.chosen):

@@ -47,7 +47,8 @@ def figures(asker: Asker, diagnosis: Diagnosis, most: int = 8) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """All of a check. ``status``: 0 fits, 1 something is wrong, 2 cannot tell."""
+    """All of a check. ``robot``: what its parameters have set already. ``status``: 0 fits, 1
+    something is wrong, 2 cannot tell."""
 
     checkpoint: str
     recording: Recording
@@ -56,6 +57,7 @@ class CheckReport:
     diagnosis: Diagnosis
     sensitivities: tuple[Sensitivity, ...]
     figures: Figures
+    robot: Adaptation = Adaptation()
 
     @property
     def status(self) -> int:
@@ -67,7 +69,7 @@ class CheckReport:
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the policy node that repair what was named."""
-        return self.diagnosis.parameters
+        return self.diagnosis.parameters_of(self.robot)
 
     def rows(self) -> list[tuple[str, str]]:
         """Repairs and what they leave, the best first."""
@@ -121,8 +123,8 @@ class CheckReport:
         out = []
         for one in tried.named.chain:
             out.append(f"WRONG: {one.text}")
-            out += [f"  set {name}: {_yaml(value)}" for name, value in one.parameters.items()]
             out += [f"  {one.advice}"] if one.advice else []
+        out += [f"  set {name}: {_yaml(value)}" for name, value in self.parameters.items()]
         if words := self._flags():
             out.append(f"  or, of vla-ros serve and eval: {words}")
         out.append(

@@ -14,7 +14,13 @@ import pytest
 
 from support.lerobot import interpreter
 from vla_ros.core.action_space import ActionKind, joints
-from vla_ros.core.adaptation import ImageAdaptation
+from vla_ros.core.adaptation import (
+    ActionAdaptation,
+    Adaptation,
+    ImageAdaptation,
+    ValueAdaptation,
+    adaptation_of,
+)
 from vla_ros.core.errors import UserError
 from vla_ros.core.types import Inference, PolicyInfo
 from vla_ros.data.check.asking import Asker, NoAnswer
@@ -346,6 +352,36 @@ def test_repairs_of_the_same_value_are_put_together():
     one, two = (h for h in all_of_images() if h.key in ("main: 180", "main: 90"))
     assert combined((one, two)) == {"cameras.main.rotate": 270}
     assert image(rotate=270).apply(picture(np.random.default_rng(1))).shape == (SIZE, SIZE, 3)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_parameters_of_two_repairs_do_what_was_tried(clean, seed):
+    """Whatever the robot's file says already."""
+    rng = np.random.default_rng(seed)
+    known = [h for h in all_of(clean, SPACE, CHUNK, ()) if h.parameters and h.about != "time"]
+    first, second = (known[i] for i in rng.choice(len(known), 2, replace=False))
+    robot = Adaptation(
+        {"main": ImageAdaptation("bgr", 1.0, int(rng.choice([0, 90])), bool(rng.integers(2)))},
+        ValueAdaptation((), (-1.0, 1.0, 2.0, 1.0), (0.0, 0.5, 0.0, 0.0)),
+        ActionAdaptation(ValueAdaptation((1, 0, 2, 3), (1.0, -1.0, 1.0, 1.0))),
+    )
+    values = robot.parameters() | combined((first, second), robot)
+    if "action_space" in values:
+        return  # of another kind of action
+    all_ = adaptation_of(values, ("main",))
+    raw_image, raw_state = image, state = picture(rng), rng.normal(size=4)
+    actions = rng.normal(size=(1, CHUNK, 4))
+    taken = robot.action.apply(actions, SPACE)
+    for one in (first, second):
+        if one.inputs is not None:
+            image = one.inputs.adaptation.image("main", image)
+            state = one.inputs.adaptation.state.apply(state)
+        if one.answer is not None:
+            taken = one.answer.change(taken, None)
+    near = np.abs(all_.image("main", raw_image).astype(int) - robot.image("main", image)).max()
+    assert near <= 2  # two gammas round twice
+    assert np.allclose(all_.state.apply(raw_state), robot.state.apply(state))
+    assert np.allclose(all_.action.apply(actions, SPACE), taken)
 
 
 def all_of_images():
