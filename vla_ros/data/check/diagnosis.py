@@ -99,8 +99,15 @@ class Diagnosis:
         if self.named is None:
             return 0.0
         keys = {*self.ties, self.named.name}
-        others = [one.error for one in self.rivals if one.name not in keys]
+        others = [
+            one.error for one in self.rivals if one.name not in keys and not _more(one, self.named)
+        ]
         return min(others, default=self.before.error) / max(self.named.error, 1e-3)
+
+
+def _more(tried: Tried, named: Tried) -> bool:
+    """Whether it is the named one with more repairs, or itself: no other explanation."""
+    return {one.key for one in named.chain} <= {one.key for one in tried.chain}
 
 
 def _noise(tried: Tried) -> float:
@@ -167,8 +174,7 @@ class Search:
         rivals = sorted((t for t in self._tried.values() if t.chain), key=lambda t: t.error)
         ties: tuple[str, ...] = ()
         if best is not None:
-            named = {one.key for one in best.chain}
-            others = [t for t in rivals if not named <= {one.key for one in t.chain}]
+            others = [t for t in rivals if not _more(t, best)]
             ties = tuple(t.name for t in others if self._tied(t, best, before))
         return Diagnosis(
             before,
