@@ -288,10 +288,11 @@ class Progress:
         """The current state. ``kind`` is the part whose change is worth a line of its own.
 
         With ``total`` there is a bar, and the time left by the pace since the first update of
-        this kind: what an earlier sitting had ``done`` says nothing about this machine.
+        this kind: what an earlier sitting had ``done`` says nothing about this machine, nor does
+        what was counted before a count that begins anew.
         """
         now = time.monotonic()
-        if kind != self._kind:
+        if kind != self._kind or done < self._state.done:
             self._began = None
         self._state = _State(printable(text), done, total, self._left_s(done, total, now))
         every = _REWRITE_EVERY_S if self._terminal else PLAIN_EVERY_S

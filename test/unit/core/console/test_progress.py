@@ -122,8 +122,13 @@ def test_the_time_left_is_that_of_this_sitting(monkeypatch: pytest.MonkeyPatch) 
     progress.update("b", "", 0, 1000)  # another part, another pace
     now[0] = 20.0
     progress.update("b", "", 100, 1000)
+    now[0] = 1020.0
+    progress.update("b", "", 0, 700)  # a count that begins anew, such as the next round's
+    now[0] = 1030.0
+    progress.update("b", "", 100, 700)
     assert stream.getvalue().split("  \n") == [
-        *("900/1000", "910/1000, 90 s left", "0/1000", "100/1000, 90 s left", ""),
+        *("900/1000", "910/1000, 90 s left", "0/1000", "100/1000, 90 s left"),
+        *("0/700", "100/700, 60 s left", ""),
     ]
 
 
