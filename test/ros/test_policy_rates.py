@@ -108,19 +108,21 @@ def test_a_policy_moves_the_robot_as_fast_at_any_control_rate(
     judge("speed away from its data's", away, quiet=0.05, loaded=0.25, unit="of it")
 
 
-def configure(rig: PolicyRig, **wanted: Any) -> str:
-    """Configure; the status has what is wanted. The node's log."""
+def configure(rig: PolicyRig, *lines: str, **wanted: Any) -> None:
+    """Configure; the status has what is wanted, and the log comes to have each line once."""
     assert rig.ros.change_state("/policy", "configure")
     rig.expect(lambda s: all(getattr(s, name) == value for name, value in wanted.items()))
-    return rig.node.log
+    for line in lines:
+        rig.node.wait_for_log(line)
+        assert rig.node.log.count(line) == 1
 
 
 def test_a_file_s_own_rate_is_the_actions_and_stays_when_the_robot_s_changes(
     start_policy, tmp_path
 ):
     rig = start_policy(replay_file=actions(tmp_path, action_rate_hz=10.0), **ARM)
-    log = configure(rig, action_rate_hz=10.0, control_rate_hz=20.0)
-    assert "actions at 10 Hz, the rate of this policy's data; commands at 20 Hz" in log
+    line = "actions at 10 Hz, the rate of this policy's data; commands at 20 Hz"
+    configure(rig, line, action_rate_hz=10.0, control_rate_hz=20.0)
     assert rig.ros.set_parameter("/policy", "control_rate_hz", 100.0) == (True, "")
     rig.expect(lambda s: (s.action_rate_hz, s.control_rate_hz) == (10.0, 100.0))
     done, reason = rig.ros.set_parameter("/policy", "action_rate_hz", 50.0)
@@ -130,9 +132,11 @@ def test_a_file_s_own_rate_is_the_actions_and_stays_when_the_robot_s_changes(
 def test_a_parameter_wins_over_the_checkpoint_and_the_contradiction_is_said(start_policy, tmp_path):
     given = ARM | {"action_rate_hz": 50.0}
     rig = start_policy(replay_file=actions(tmp_path, action_rate_hz=30.0), **given)
-    log = configure(rig, action_rate_hz=50.0, control_rate_hz=20.0)
-    assert "check this: action_rate_hz 50, not the checkpoint's 30" in log
-    assert "check this: control_rate_hz 20 is below action_rate_hz 50" in log
+    lines = (
+        "check this: action_rate_hz 50, not the checkpoint's 30",
+        "check this: control_rate_hz 20 is below action_rate_hz 50",
+    )
+    configure(rig, *lines, action_rate_hz=50.0, control_rate_hz=20.0)
 
 
 def test_a_robot_is_asked_for_the_rate_that_nothing_says(spawn_node, ros, ros_env, tmp_path):
@@ -147,6 +151,5 @@ def test_a_robot_is_asked_for_the_rate_that_nothing_says(spawn_node, ros, ros_en
     assert "nothing says the rate of this policy's data" in refused.reason
     assert "set action_rate_hz (Bridge 5, DROID 15" in refused.reason
     assert ros.set_parameter("/policy", "outputs", [""]) == (True, "")
-    log = configure(rig, action_rate_hz=20.0)
     taken = "nothing says the rate of this policy's data; control_rate_hz 20 is taken"
-    assert log.count(taken) == 1
+    configure(rig, taken, action_rate_hz=20.0)
