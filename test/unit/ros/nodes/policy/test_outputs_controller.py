@@ -1,7 +1,7 @@
 """What a joint_trajectory_controller makes of `outputs: [trajectory]`, chunk after chunk.
 
-The controller is the model of support/joint_trajectory_controller.py, and messages come to it
-late, each by another delay.
+The controller is the model of support/joint_trajectory_controller.py, which test_controller_model
+holds to the real one, and messages come to it late, each by another delay.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import pytest
 
 pytest.importorskip("rclpy", reason="rclpy is not installed: no ROS 2 here")
 
-from builtin_interfaces.msg import Duration
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+from trajectory_msgs.msg import JointTrajectory
 
 from support.joint_trajectory_controller import JointTrajectoryController
 from unit.ros.nodes.policy.test_outputs import HERE, LEAD, Arm, joint_space
 from vla_ros.core.clock import MS, SECOND
 from vla_ros.core.types import CommandKind
-from vla_ros.ros.common.convert import stamp_of, to_time
+from vla_ros.ros.common.convert import stamp_of
 from vla_ros.runtime.control.queue import Chunking, Execution
 
 T = 50 * MS
@@ -109,14 +108,14 @@ def test_the_stamp_is_when_the_first_action_begins_and_each_point_has_a_velocity
 
 
 def test_no_chunk_that_replaces_another_moves_a_joint_beyond_the_jump_limit() -> None:
-    """Whatever the delays, up to the lead; the controller itself joins a cycle early, in position
-    and in velocity."""
+    """Whatever the delays, up to the lead. The controller itself goes the way of two cycles in the
+    one in which it takes a chunk up."""
     what = told(30)
     _, path, refused = driven(what, delays(what, 16.0))
     assert not refused
     assert per_period(path) > 0.95 * MOST, "it goes to the limit"
     assert per_period(path) <= MOST * (1 + 3 * CYCLE / T)
-    assert np.abs(np.diff(path, axis=0)).max() <= MOST * CYCLE / T * (1 + 3 * CYCLE / T)
+    assert np.abs(np.diff(path, axis=0)).max() <= 2 * MOST * CYCLE / T
 
 
 def test_what_is_executed_is_what_was_said_at_the_instant_it_was_said_for() -> None:
@@ -175,56 +174,3 @@ def test_a_controller_without_replacement_follows_the_chunks_too() -> None:
     _, path, refused = driven(what, delays(what, 16.0), replacement=False)
     assert not refused
     assert per_period(path) <= MOST * 1.5
-
-
-# The model itself
-
-
-def trajectory(*points: tuple[float, float], stamp: float = 0.0) -> JointTrajectory:
-    """(seconds from the start, position) of one joint."""
-    message = JointTrajectory(joint_names=["a"])
-    message.header.stamp = to_time(round(stamp * SECOND))
-    for seconds, position in points:
-        since = Duration(sec=int(seconds), nanosec=round(seconds % 1 * SECOND))
-        message.points.append(JointTrajectoryPoint(positions=[position], time_from_start=since))
-    return message
-
-
-def follows(control: JointTrajectoryController, from_s: float, to_s: float) -> float:
-    for now in range(round(from_s * SECOND), round(to_s * SECOND) + 1, 10 * MS):
-        control.update(now)
-    return float(control.position[0])
-
-
-def test_the_model_keeps_the_motion_until_a_future_stamp_and_goes_on_from_there() -> None:
-    control = JointTrajectoryController(["a"], np.zeros(1))
-    assert control.receive(trajectory((1.0, 1.0), (2.0, 2.0), stamp=10.0), 10 * SECOND)
-    assert follows(control, 10.0, 10.5) == pytest.approx(0.5)
-    assert control.receive(trajectory((1.0, 0.0), stamp=11.5), round(10.51 * SECOND))
-    assert follows(control, 10.51, 11.5) == pytest.approx(1.49), "as it was, a cycle behind"
-    assert follows(control, 11.51, 12.0) == pytest.approx(0.745), "and back"
-    assert follows(control, 12.01, 13.0) == 0.0, "held"
-
-
-def test_the_model_without_replacement_ends_the_motion_at_once() -> None:
-    control = JointTrajectoryController(["a"], np.zeros(1), replacement=False)
-    control.receive(trajectory((1.0, 1.0), (2.0, 2.0), stamp=10.0), 10 * SECOND)
-    follows(control, 10.0, 10.5)
-    control.receive(trajectory((0.5, 0.0), stamp=11.0), round(10.5 * SECOND))
-    assert follows(control, 10.5, 11.0) == pytest.approx(0.25), "half of the way to its first point"
-
-
-@pytest.mark.parametrize(
-    ("message", "why"),
-    [
-        (JointTrajectory(joint_names=["a"]), "empty trajectory"),
-        (JointTrajectory(joint_names=["b"]), "joints do not match"),
-        (trajectory((1.0, 1.0), (1.0, 2.0)), "not strictly increasing"),
-        (trajectory((1.0, 1.0), stamp=3.0), "ends in the past"),
-    ],
-)
-def test_the_model_refuses_what_the_controller_refuses(message, why) -> None:
-    control = JointTrajectoryController(["a"], np.zeros(1))
-    assert not control.receive(message, 10 * SECOND)
-    assert why in control.refused[0]
-    assert control.update(10 * SECOND) == 0.0
