@@ -260,8 +260,8 @@ class Plan:
     velocities, float64 [M] per second, of each point, with cubics between them. Positions of end
     effectors are x y z in m and an axis-angle in rad.
 
-    ``begin_ns``: a stamp of the ROS clock; ``at_once``: its seconds are counted from its arrival,
-    whatever the clocks show."""
+    ``begin_ns``: a stamp of the ROS clock; ``at_once``: it begins when it is received, whatever the
+    clocks show."""
 
     points: tuple[tuple[float, Floats, Floats], ...]
     begin_ns: int = 0

@@ -146,25 +146,17 @@ class TrajectoryCourse:
             points.append((periods, points[-1][1]))
         return self._replace(begin, points, begin_ns, period_ns)
 
-    def stop(
-        self, reach: Reach, now_ns: int, lead_ns: int, period_ns: int, leash: Leash | None
-    ) -> Plan | None:
-        """A plan that goes on along the way that the arm is on until the lead is over, decelerates,
-        then rests; at rest, that position. Until then a controller has no point of it to go back to
-        from a message that was on its way for so long. None: it decelerates already, or the arm's
-        position is unknown."""
-        begin_ns, lead_s = now_ns + lead_ns, lead_ns / SECOND
-        start = self.at(begin_ns, period_ns, reach, leash)
+    def stop(self, reach: Reach, now_ns: int, period_ns: int, leash: Leash | None) -> Plan | None:
+        """A plan that decelerates from now on along the way that the arm is on, then rests; at
+        rest, that position. None: it decelerates already, or the arm's position is unknown."""
+        start = self.at(now_ns, period_ns, reach, leash)
         if start is None or (self._stops and self.moves(now_ns)):
             return None
-        motion, period_s = _moving(start), period_ns / SECOND
+        motion = _moving(start)
         points = _to_rest(motion, reach) or [(1.0, motion)]
-        rest = self._replace(start, points, begin_ns, period_ns).points
+        plan = self._replace(start, points, now_ns, period_ns)
         self._stops = not motion.rests
-        if motion.rests or not lead_ns:
-            return Plan(rest, at_once=True)
-        first = (lead_s, motion.at, motion.velocity / period_s)
-        return Plan((first, *((lead_s + s, at, rate) for s, at, rate in rest)), at_once=True)
+        return replace(plan, at_once=True)
 
     def at(self, at_ns: int, period_ns: int, reach: Reach, leash: Leash | None) -> Commanded | None:
         """Position of the plan at that instant, and its step in a period: its velocity."""

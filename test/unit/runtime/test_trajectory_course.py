@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from support.motion_limits import Spline
 from vla_ros.core.clock import SECOND
-from vla_ros.core.types import Plan
 from vla_ros.runtime.door import TrajectoryCourse
 from vla_ros.runtime.limiter import Leash, Reach
 
@@ -119,15 +118,8 @@ def test_no_number_is_above_the_limits_whatever_is_replaced_by_what_and_when(
         chunk = data.draw(chunks())
         begin_ns = now + round(lead * SECOND)
         if data.draw(st.integers(0, 5)) == 0 and motion.spline is not None:
-            lead_ns = begin_ns - now
-            plan = course.stop(limits, now, lead_ns, period_ns, Leash(HERE, np.full(2, 9.0)))
-            if plan is not None and plan.points[0][2].any():  # on the way that the arm is on
-                where, rate = motion.where(begin_ns / SECOND)
-                (first_s, at, moving), *after = plan.points
-                assert first_s == pytest.approx(lead)
-                assert at == pytest.approx(where, abs=1e-6)
-                assert moving == pytest.approx(rate, abs=1e-4)
-                plan = Plan(tuple((s - first_s, row, v) for s, row, v in after))
+            begin_ns = now
+            plan = course.stop(limits, now, period_ns, Leash(HERE, np.full(2, 9.0)))
         else:
             left_s = data.draw(st.floats(0.0, 0.7))
             first = course.at(begin_ns, period_ns, limits, Leash(HERE, np.full(2, 9.0)))

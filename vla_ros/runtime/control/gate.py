@@ -623,8 +623,8 @@ class PublishGate:
                 positions = self._joint_positions(kind, commanded.at, now, step)
         if loop.outputs.plans and kind is CommandKind.STOP:
             reach = self._joints_reach
-            leash, lead_ns = self._leash(now, reach), round(loop.outputs.lead_s * SECOND)
-            plan = self._course.stop(reach, at_ns, lead_ns, loop.limits.period_ns, leash)
+            leash = self._leash(now, reach)
+            plan = self._course.stop(reach, at_ns, loop.limits.period_ns, leash)
         latest_ns = loop.latest.stamp_ns if loop.latest is not None else 0
         openings = loop.measured.openings(now, loop.limits.max_age_ns)
         if self._chart is not None:

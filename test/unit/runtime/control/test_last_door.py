@@ -162,7 +162,7 @@ class Judge(Recorder):
     def course(self, plan) -> None:
         """It may have begun here or there after a pause: one of the ways must be right."""
         now = self.world.time
-        begin = now + self.world.lead_s
+        begin = now if plan.at_once else now + self.world.lead_s
         here = np.array(self.world.readings, dtype=float)
         rest, longest = np.zeros(len(here)), max(0.25, 3 * T)
         right, broken = [], []
@@ -173,8 +173,8 @@ class Judge(Recorder):
                     (base, rest) for base in (here if old is None else old.positions[-1], here)
                 ]
             for start, rate in begins:
+                new = self.taken_up(old, plan, begin, start, rate)
                 try:
-                    new = self.taken_up(old, plan, begin, start, rate)
                     self.moves(plan, begin, new)
                 except AssertionError as error:
                     broken.append(error)
@@ -194,12 +194,6 @@ class Judge(Recorder):
             else [old.at[kept], old.positions[kept], old.rates[kept]]
         )
         points = [(begin, start, rate), *((begin + s, p, v) for s, p, v in plan.points)]
-        if plan.at_once and self.world.lead_s and np.abs(rate).max() > 1e-4:
-            (lead, first, moving), *rest = plan.points
-            assert lead == pytest.approx(self.world.lead_s)
-            assert first == pytest.approx(start, abs=1e-6), "it begins beside the way"
-            assert moving == pytest.approx(rate, abs=1e-4), "it begins at another velocity"
-            points = [(begin, start, rate), *((begin + s - lead, p, v) for s, p, v in rest)]
         return Spline(
             np.append(at, [t for t, _, _ in points]),
             np.vstack([rows, [p for _, p, _ in points]]),

@@ -199,8 +199,8 @@ class TrajectoryOutput(Output):
     The stamp is ``trajectory_lead_s`` after the publication: the trajectory before is followed
     until then, up to the very position and velocity that the limits were counted from, however late
     the message comes within the lead. A controller that knows no such replacement goes from where
-    the arm is to the first point. A stop is counted from its arrival (stamp 0: start now), whatever
-    the clocks show; its first point, on the way that the arm is on, is the same lead later.
+    the arm is to the first point. A stop begins at its arrival (stamp 0: start now), whatever the
+    clocks show.
     """
 
     def open(self, node: Node) -> None:
